@@ -14,7 +14,7 @@ CONTRACT = ROOT / "hccl_py/communicator.py"
 SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
-    "transport/wire": 1_040,
+    "transport/wire": 1_032,
     "transport/bootstrap": 3_030,
     "transport/control": 1_810,
     "transport/network transport/providers transport/verbs transport/*": 4_262,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_182,
     "benchmarks": 4_282,
-    "tests": 66_732,
+    "tests": 66_747,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -122,11 +122,7 @@ class WireServer(Acceptor[SecretHandshake]):
         pass  # it redials
 
     def _reject(self, pending: SecretHandshake, rejection: RejectedError) -> None:
-        if (
-            isinstance(rejection, ClosedError | ResetError)
-            and not pending.is_named
-            and self._owner.num_missing()
-        ):
+        if isinstance(rejection, ClosedError | ResetError) and self._owner.num_missing():
             self._give_up(pending)  # a client may end, be cut off, or only probe this process
         else:
             super()._reject(pending, rejection)

@@ -66,9 +66,9 @@ def _few_messages(collective: str) -> tuple[ChoiceRow, ChoiceRow]:
 
 TABLE = (
     # With n ranks, one_shot reads and reduces n-1 times the data in every rank, mesh less than
-    # twice; so mesh's second step pays from fewer bytes on with more ranks. Ranks that share cores
-    # must each have their turn in it. On 16 cores, 16 KB of 8 ranks took 24 us with one_shot and 13
-    # with mesh.
+    # twice; so mesh's second step pays from fewer bytes on with more ranks. Where ranks share
+    # cores, each rank has to be scheduled once more for it. On 16 cores, 16 KB of
+    # 8 ranks took 24 us with one_shot and 13 with mesh.
     ChoiceRow("all_reduce", "one_shot", max_ranks=2, max_bytes=1 << 16),
     ChoiceRow("all_reduce", "one_shot", max_ranks=4, max_bytes=1 << 12),
     ChoiceRow("all_reduce", "one_shot", max_ranks=16, max_bytes=1 << 11),

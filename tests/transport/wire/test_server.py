@@ -12,6 +12,7 @@ from thread_ranks import wait_until
 
 from hccl_py.transport.wire.client import WireClient
 from hccl_py.transport.wire.frames import WireSettings
+from hccl_py.transport.wire.handshake import NONCE_BYTES
 from hccl_py.transport.wire.server import WireServer
 
 PURPOSE = b"HCCL-TST"
@@ -148,6 +149,20 @@ def test_connection_that_says_nothing_and_closes_is_a_stranger_once_all_are_ther
     other, _ = network.dial()
     network.await_that(lambda: other.is_up)
     network.await_that(lambda: bool(caplog.text) == (not missing))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_client_that_ends_after_its_hello_is_no_stranger_while_one_is_missing(
+    network: Network, missing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "hccl_py.transport")
+    network.owner.missing = missing
+    pending = network.server._unauthenticated
+    with socket.create_connection(network.address) as connection:
+        connection.sendall(PURPOSE + bytes(NONCE_BYTES))
+        network.await_that(lambda: any(one.is_named for one in pending))
+    network.await_that(lambda: not pending)
+    assert bool(caplog.text) == (not missing)
 
 
 def test_client_that_is_silent_is_lost_and_a_silent_server_is_dialled_again() -> None:
